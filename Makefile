@@ -85,7 +85,7 @@ peers: .venv-peers/ready  ## the same faults for Sayso and four peers, and the p
 	.venv-peers/bin/python -m benchmarks.peers_under_faults --publish
 	.venv-peers/bin/python -m benchmarks.peers_under_faults page
 
-model: $(VENV)/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
+model: $(VENV)/ready-dev  ## 75,000 random schedules of people, workers and faults, new ones each time
 	SAYSO_MODEL_EXAMPLES=25000 $(BIN)/python -m pytest tests/model -k no_schedule
 
 duel: $(VENV)/ready-dev  ## two workers at one confirmation: every place where one stops and the other is met; minutes

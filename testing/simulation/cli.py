@@ -64,7 +64,8 @@ def simulate(
     PROFILE says how many users there are and what breaks. It is a YAML file, `matrix` for all rows
     of the page "Test a bot" of the documentation, or one of: quick, nothing, load, idle, workers,
     redis, storage, apart, machines, web, outage, spool, memory, disk, ahead, behind, pauses,
-    replies, restarts, platforms, repeats, deliveries, yes, requests, strangers, everything.
+    replies, restarts, platforms, repeats, deliveries, yes, requests, others, strangers,
+    everything.
 
     With --config it runs your bot, with its platforms replaced. --data names a folder to keep;
     without it the folder is temporary. Exits with 1 when a promise was broken, and keeps the

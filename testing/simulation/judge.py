@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 
 from sayso.pending.stored_limits import FOREIGN_TAPS_IN_ONE_GO, FOREIGN_TAPS_PER_MINUTE
 from sayso.testing.percentiles import percentile
+from sayso.testing.simulation.deciders import Decision, SimulatedDecider
 from sayso.testing.simulation.outcomes import (
     NO_OUTCOME,
     BillResult,
@@ -72,6 +73,9 @@ class SimulationResult:
     replies: int = 0
     #: The number of actions that the person who was asked agreed to.
     confirmed: int = 0
+    #: The number of actions that other people decided, and of those that they agreed to.
+    by_others: int = 0
+    agreed_by_others: int = 0
     #: The number of requests of several steps that went on after an outcome.
     requests: int = 0
     #: How many decided actions ended with which outcome, by `BillOutcome`.
@@ -108,11 +112,14 @@ class SimulationResult:
 
 
 def judge_simulation(
-    people: Iterable[SimulatedUser], entries: Iterable[EffectEntry]
+    people: Iterable[SimulatedUser],
+    entries: Iterable[EffectEntry],
+    deciders: Sequence[SimulatedDecider] = (),
 ) -> SimulationResult:
     """Return the result of all conversations.
 
-    `people` are the simulated users after everything is over, `entries` all effects of the tools.
+    `people` are the simulated users after everything is over, `entries` all effects of the tools,
+    `deciders` those who decided about what the people asked for.
     """
     effects: dict[str, list[EffectEntry]] = defaultdict(list)
     for entry in entries:
@@ -129,6 +136,7 @@ def judge_simulation(
             effects=effects,
             signs=person.inbox.signs,
             droppable=droppable_taps(person.acts, person.delivery.longest_delay),
+            deciders=deciders,
         ).judge()
         asked_bills |= {act.bill for act in person.acts if act.asks}
 
@@ -161,6 +169,8 @@ class _ConversationJudge:
     signs: Sequence[float]
     #: The numbers of the taps that may go without an answer, see `droppable_taps`.
     droppable: Set[int]
+    #: Those who decided about what the person asked for.
+    deciders: Sequence[SimulatedDecider] = ()
 
     def judge(self) -> None:
         """Add all counts and findings of the conversation."""
@@ -251,7 +261,9 @@ class _ConversationJudge:
         messages = by_bill(self.messages)
         decisions = decisions_by_bill(self.acts)
         for act in self.acts:
-            if act.asks:
+            if act.need:
+                yield from self._judge_bill_of_others(act, messages.get(act.bill, []))
+            elif act.asks:
                 yield from self._judge_bill(act, decisions[act.bill], messages.get(act.bill, []))
         for request in requests_of(self.acts):
             self._judge_request(request, messages)
@@ -287,6 +299,80 @@ class _ConversationJudge:
             )
         self._check_small_talk(ask, decisions, answers)
         yield from pair_answers(decisions, answers)
+
+    def _judge_bill_of_others(
+        self, ask: Act, messages: Sequence[ChatMessage]
+    ) -> Iterator[AnsweredAct]:
+        """Judge a bill that other people decide. Yield its request with its first answer.
+
+        It takes effect at most once, and only after enough different people have agreed. The
+        outcome is told to the person who asked, and to each who decided.
+        """
+        answers = _of_kind(messages, "question", "nothing")
+        if not answers:
+            self._add_finding("lost", ask.number, f"nobody was asked about {ask.bill}")
+        for message in answers[:1]:
+            yield AnsweredAct(ask, message)
+        self._count_repeats(ask.number, _of_kind(messages, "question"))
+
+        decisions = [
+            each
+            for person in self.deciders
+            for each in person.decisions
+            if each.bill == ask.bill and each.accepted_at
+        ]
+        entries = self.effects.get(ask.bill, ())
+        statements = [message.statement for message in messages]
+        bill_result = judge_bill(statements, entries, 1)
+        for fault in bill_result.faults:
+            if fault.breach != "untold":
+                self._add_finding(fault.breach, ask.number, f"{ask.bill}: {fault.text}")
+        self._check_others_agreed(ask, decisions, entries)
+        self._check_others_told(ask, decisions, bill_result)
+
+    def _check_others_agreed(
+        self, ask: Act, decisions: Sequence[Decision], entries: Sequence[EffectEntry]
+    ) -> None:
+        """Check that enough different people had agreed before the effect."""
+        effects_at = [entry.at or inf for entry in entries if entry.step == "effect"]
+        if not effects_at:
+            return
+        agreed = {
+            each.person
+            for each in decisions
+            if each.answer == "yes" and each.sent_at < min(effects_at)
+        }
+        if len(agreed) < ask.need:
+            self._add_finding(
+                "unwanted",
+                ask.number,
+                f"{ask.bill} took effect, and {len(agreed)} of {ask.need} people had agreed",
+            )
+
+    def _check_others_told(
+        self, ask: Act, decisions: Sequence[Decision], bill_result: BillResult
+    ) -> None:
+        """Check that the one who asked and those who decided know the end of an action.
+
+        It ends with the first no, or when enough people have agreed.
+        """
+        agreed = {each.person for each in decisions if each.answer == "yes"}
+        is_refused = len(agreed) < len(decisions)
+        if not (is_refused or len(agreed) >= ask.need):
+            return
+        self.result.by_others += 1
+        self.result.agreed_by_others += not is_refused
+        self.result.endings[bill_result.ending] += 1
+        if bill_result.ending == "untold":
+            self._add_finding(
+                "untold", ask.number, f"{ask.bill} was decided by others and no outcome told"
+            )
+        for person in self.deciders:
+            has_decided = any(each.person == person.name for each in decisions)
+            if has_decided and not person.knows_end_of(ask.bill):
+                self._add_finding(
+                    "untold", ask.number, f"{person.name} decided on {ask.bill} and heard no end"
+                )
 
     def _judge_request(
         self, steps: Sequence[Act], messages: Mapping[str, Sequence[ChatMessage]]

@@ -108,6 +108,7 @@ def _beginning(*keys: str) -> re.Pattern[str]:
 #: How people read the messages. The first pattern that matches counts.
 _PATTERNS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
     ("question", re.compile(_any_of("question", "unclear", "explained"))),
+    ("question", _beginning("others_asked", "others_asked_many", "others_asked_too")),
     ("early", _beginning("early", "asked_before")),
     ("correction", _beginning("correction")),
     ("unknown", _beginning("unknown")),
@@ -127,6 +128,11 @@ _PATTERNS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
             "overtaken",
             "stale",
             "another_quoted",
+            "refusal",
+            "undecided",
+            "nobody_to_ask",
+            "deciders_unknown",
+            "too_many_requests",
             "asked_elsewhere",
             "broken",
             "model_away",
@@ -143,7 +149,7 @@ _NEVER = re.compile(r"(?!)")
 _EXPIRED = re.compile(_any_of("expired", "expired_unanswered"))
 _CANCELLED = _beginning("cancelled")
 #: What our own tools say when they are done, as a regular expression with {bill} for the bill.
-DONE = r"^(Paid|Booked|Charged|Refunded|Settled) {bill}\.$"
+DONE = r"^(Paid|Booked|Charged|Refunded|Settled|Wired|Transferred) {bill}\.$"
 #: How long a question says that it is open: a number and a unit.
 _OPEN_FOR = re.compile(text_pattern("question", duration=r"(\d+) (second|minute|hour)s?"))
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
@@ -173,6 +179,8 @@ _REASONS = (
 #: may stand an outcome or the answer to something else. Its groups: the line or the reason, and in
 #: a line the bill of the first step.
 _REST = re.compile(rf"(?:^|\n\n)({REST}|{_any_of(*_REASONS)})\Z")
+#: The line above the outcome of an action that other people decided.
+_AGREED = re.compile("^" + text_pattern("agreed_by", names=r"[^\n]*", time=r"[^\n]*") + r"\n+")
 #: The mark of a message that may be a repeat.
 _MARK = re.compile(rf"^{re.escape(_ENGLISH.repeated('').strip())}\s*")
 
@@ -398,7 +406,7 @@ def read_statement(text: str, done: re.Pattern[str] = _NEVER) -> BillStatement:
     `done` matches what tools say when they are done. Without it no text is taken for that.
     """
     plain = text.replace("*", "")
-    unmarked = without_own_sign(_MARK.sub("", plain))
+    unmarked = without_own_sign(_AGREED.sub("", _MARK.sub("", plain)))
     otherwise: MessageKind = "done" if done.search(unmarked) else "odd"
     kind = next((kind for kind, pattern in _PATTERNS if pattern.search(unmarked)), otherwise)
     return BillStatement(kind, unmarked, marked=_MARK.search(plain) is not None)

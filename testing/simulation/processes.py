@@ -33,9 +33,10 @@ from sayso.ops.server.processes import Child
 from sayso.ops.server.up import full_health, python_path
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.ports import ReservedPort
+from sayso.testing.simulation.deciders import DECIDERS
 from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.tools import MODEL_MS
-from sayso.testing.simulation.webhooks import SIMULATED
+from sayso.testing.simulation.webhooks import SIMULATED, telegram_id
 
 #: Bytes that a full memory or disk still accepts.
 LAST_BYTES = 4096
@@ -44,14 +45,35 @@ GONE_SECONDS = 10.0
 #: The limits of each user. Simulated users write faster than people, and an answer "too fast" would
 #: hide what the simulation is to show.
 HIGH_LIMITS = {"per_minute": 60_000, "in_one_go": 60_000, "waiting": 1000}
+
+
+def _policy() -> dict[str, Any]:
+    """Return what other people decide in the shop.
+
+    Its other tools ask the person, as their authors say. Each channel gets a copy: the YAML of a
+    bot may have no aliases.
+    """
+    return {
+        "allow": ["*"],
+        "approval": {
+            "wire": {"by": {"role": "manager"}, "within": "5m"},
+            "transfer": {"by": {"role": "manager"}, "need": 2, "within": "5m"},
+        },
+    }
+
+
 #: The configuration of a profile that names none.
 DEFAULT_SETTINGS: dict[str, Any] = {
     "agent": {"model": "offline"},
     "tools": ["sayso.testing.simulation.tools"],
+    "people": {
+        name: {"accounts": {"ops-tg": telegram_id(number)}, "roles": ["manager"]}
+        for name, number in DECIDERS.items()
+    },
     "channels": {
-        "shop-wa": {"platform": "whatsapp", "confirm_ttl": 300},
-        "ops-tg": {"platform": "telegram", "confirm_ttl": 300},
-        "desk": {"platform": "slack", "confirm_ttl": 300},
+        "shop-wa": {"platform": "whatsapp", "confirm_ttl": 300, "policy": _policy()},
+        "ops-tg": {"platform": "telegram", "confirm_ttl": 300, "policy": _policy()},
+        "desk": {"platform": "slack", "confirm_ttl": 300, "policy": _policy()},
     },
 }
 #: How long the processes may take to be ready, in seconds.

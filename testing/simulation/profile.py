@@ -41,6 +41,8 @@ BUTTON = "button"
 #: that ends the request.
 QUESTION = "question"
 REST = "rest"
+#: The text of a `next` that waits for the outcome of what other people decide.
+OTHERS = "others"
 #: The placeholders of bills in the text of a request: one for each step.
 _BILL_PLACEHOLDER = re.compile(r"\{bill\d?\}")
 _VERBS: tuple[Verb, ...] = get_args(Verb)
@@ -290,12 +292,15 @@ class StoryStep:
     """One act of a person, as a story describes it."""
 
     verb: Verb
-    #: What is written, with placeholders; `BUTTON` for a tap, `QUESTION` or `REST` for a `next`.
+    #: What is written, with placeholders; `BUTTON` for a tap, `QUESTION`, `REST` or `OTHERS` for a
+    #: `next`.
     text: str
     #: How often it is done at once, from 1 to 10.
     times: int = 1
     #: Whether a decision comes only after the question has closed.
     late: bool = False
+    #: How many other people must agree to what an `ask` asks for; 0 if its person decides.
+    need: int = 0
 
     @property
     def decides(self) -> bool:
@@ -427,8 +432,8 @@ def _step(place: str, definition: Any) -> StoryStep:
         raise InvalidStories(
             f"{place}: {verb} {text!r} must hold {needed}, or its answer cannot be told apart"
         )
-    if verb == "next" and text not in (QUESTION, REST):
-        raise InvalidStories(f"{place}: next is {text!r}: write {QUESTION} or {REST}")
+    if verb == "next" and text not in (QUESTION, REST, OTHERS):
+        raise InvalidStories(f"{place}: next is {text!r}: write {QUESTION}, {REST} or {OTHERS}")
 
     times = definition.get("times", 1)
     if not isinstance(times, int) or not 1 <= times <= 10:
@@ -436,4 +441,7 @@ def _step(place: str, definition: Any) -> StoryStep:
     late = definition.get("late", False)
     if not isinstance(late, bool) or (late and verb not in ("agree", "refuse")):
         raise InvalidStories(f"{place}: late is {late!r}: write true, at a decision")
-    return StoryStep(verb, text, times, late)
+    need = definition.get("need", 0)
+    if not isinstance(need, int) or need < 0 or (need and verb != "ask"):
+        raise InvalidStories(f"{place}: need is {need!r}: write a number, at an `ask`")
+    return StoryStep(verb, text, times, late, need)

@@ -309,6 +309,7 @@ class SimulationReport:
         other_counts = Counter(
             {
                 "confirmed": self.result.confirmed,
+                "decided by others": self.result.by_others,
                 "deliveries": self.http[200],
                 "lost replies": self.lost_replies,
                 "acts in the outage": len(self._outage_answers),
@@ -449,6 +450,11 @@ class SimulationReport:
             f"requests of several steps that went on: {result.requests}",
             f"replies that say they may be repeats: {result.marked}",
         ]
+        if result.by_others:
+            lines.append(
+                f"actions that other people decided: {result.by_others}, "
+                f"of these agreed to: {result.agreed_by_others}"
+            )
         if result.dropped:
             lines.append(f"taps of strangers dropped, beyond their limit: {result.dropped}")
         failures = ", ".join(f"{name} {count}" for name, count in self.failed_sends.most_common())

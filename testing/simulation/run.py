@@ -69,7 +69,7 @@ class Simulation:
             seconds = time.monotonic() - began
             result = result_after_last_replies(
                 lambda: users.message_count,
-                lambda: judge_simulation(users.people, Effects(self.data).read()),
+                lambda: judge_simulation(users.people, Effects(self.data).read(), users.deciders),
             )
             # The memory is that of the running processes.
             memory = memory_meter.read(profile.conversations)

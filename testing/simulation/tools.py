@@ -148,6 +148,20 @@ def settle(bill: str) -> str:
     return f"Settled {bill}."
 
 
+@tool(requires_approval=True, preview="Wire {bill}")
+def wire(bill: str) -> str:
+    """Wire a bill, which another person must agree to."""
+    _take_effect(bill)
+    return f"Wired {bill}."
+
+
+@tool(requires_approval=True, preview="Transfer {bill}")
+def transfer(bill: str) -> str:
+    """Transfer a bill, which two other people must agree to."""
+    _take_effect(bill)
+    return f"Transferred {bill}."
+
+
 def is_refunded(record: PendingAction) -> bool:
     """Return whether an interrupted refund took effect."""
     bill = record.args["bill"]

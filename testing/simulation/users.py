@@ -22,6 +22,7 @@ from random import Random
 from typing import Any, Self
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.simulation.deciders import DECIDERS, SimulatedDecider
 from sayso.testing.simulation.outcomes import (
     DONE,
     NO_OUTCOME,
@@ -34,6 +35,7 @@ from sayso.testing.simulation.outcomes import (
 from sayso.testing.simulation.processes import BotProcesses
 from sayso.testing.simulation.profile import (
     BUTTON,
+    OTHERS,
     REST,
     Profile,
     Repertoire,
@@ -43,6 +45,7 @@ from sayso.testing.simulation.profile import (
 )
 from sayso.testing.simulation.webhooks import (
     SignWebhook,
+    TelegramClient,
     WebhookClient,
     WebhookDelivery,
     webhook_clients,
@@ -263,6 +266,8 @@ class Act:
     late: bool = False
     #: The bill of the first step of its request; "" for acts that are not part of a request.
     request: str = ""
+    #: How many other people must agree to what it asks for; 0 if its person decides.
+    need: int = 0
 
     @property
     def asks(self) -> bool:
@@ -352,7 +357,8 @@ class SimulatedUser:
                 # A question was asked, so the strangers answer it too, while this step is done. In
                 # a request of several steps they do not: answers to strangers name no bill, and
                 # after the next question the judge would take them for answers to that.
-                if previous and previous.verb == "ask" and not further_bills:
+                asked_person = previous and previous.verb == "ask" and not previous.need
+                if asked_person and not further_bills:
                     at_once.create_task(self._strangers_answer(bill))
 
                 if step.decides:
@@ -361,6 +367,8 @@ class SimulatedUser:
                     bill, *further_bills = await self._ask(step)
                     if not await self._wait_for(partial(_has_message_about, bill)):
                         return
+                elif step.verb == "next" and step.text == OTHERS:
+                    await self._wait_for(partial(_is_decided, bill))
                 elif step.verb == "next" and step.text == REST:
                     await self._wait_for(partial(_has_rest, self._request_of(bill)))
                 elif step.verb == "next":
@@ -464,6 +472,7 @@ class SimulatedUser:
             tapped=bool(button),
             late=step.late,
             request=request,
+            need=step.need,
         )
         self.acts.append(act)
         for further_bill in further_bills:
@@ -520,6 +529,11 @@ def _signed_webhook(
 
 def _has_outcome(messages: Sequence[ChatMessage]) -> bool:
     return any(message.statement.kind not in NO_OUTCOME for message in messages)
+
+
+def _is_decided(bill: str, messages: Sequence[ChatMessage]) -> bool:
+    """Return whether the outcome of what other people decide was told."""
+    return _has_outcome(about(messages, bill))
 
 
 def _has_message_about(bill: str, messages: Sequence[ChatMessage]) -> bool:
@@ -585,6 +599,8 @@ class SimulatedUsers:
                 strangers=strangers,
             )
             self.people.append(user)
+        #: Those who decide about what the people ask for.
+        self.deciders = self._make_deciders(profile, bot.hooks)
 
         #: Set when all users are done or one has failed.
         self._done = threading.Event()
@@ -633,6 +649,7 @@ class SimulatedUsers:
         inboxes = {person.client.chat: person.inbox for person in self.people}
         readers = [
             asyncio.create_task(follow_messages(lambda: self._platforms.sent, inboxes)),
+            asyncio.create_task(self._decide_for_others()),
             asyncio.create_task(follow_typing_signs(lambda: self._platforms.calls, inboxes)),
             asyncio.create_task(follow_tap_answers(lambda: self._platforms.calls, inboxes)),
         ]
@@ -650,6 +667,33 @@ class SimulatedUsers:
         await asyncio.to_thread(self._over.wait)
         for task in readers:
             task.cancel()
+
+    def _make_deciders(
+        self, profile: Profile, hooks: Sequence[tuple[str, str]]
+    ) -> list[SimulatedDecider]:
+        """Return those who decide, on the first channel of Telegram; none without one."""
+        url = next((url for platform, url in hooks if platform == "telegram"), "")
+        if not url:
+            return []
+        return [
+            SimulatedDecider(
+                name=name,
+                client=TelegramClient(self._platforms, number, url),
+                url=url,
+                delivery=self.delivery,
+                take_turn=self.budget.take,
+                rng=Random(f"{profile.seed} {name}"),
+            )
+            for name, number in DECIDERS.items()
+        ]
+
+    async def _decide_for_others(self) -> None:
+        """Let the deciders read their chats and answer, until cancelled."""
+        deciders = {each.client.chat: each for each in self.deciders}
+        async with asyncio.TaskGroup() as answers:
+            async for message in _each_new(lambda: self._platforms.sent):
+                if message["chat"] in deciders:
+                    answers.create_task(deciders[message["chat"]].read(message))
 
     def _note_error(self, task: asyncio.Task[None]) -> None:
         """Keep the error of a task that failed. One that was cancelled has not failed."""

@@ -283,7 +283,7 @@ class TelegramClient:
         self._photo = platforms.host("telegram", signing.JPEG)
         self._platforms = platforms
         self._person = person
-        self._user = 5_000_000_000 + person
+        self._user = int(telegram_id(person))
         self._chat = chat or self._user
 
     @property
@@ -323,6 +323,11 @@ class TelegramClient:
 
     def _signed(self, update: dict[str, Any]) -> signing.SignedWebhook:
         return signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
+
+
+def telegram_id(person: int) -> str:
+    """Return the id of a person on Telegram, by the person's number."""
+    return str(5_000_000_000 + person)
 
 
 class SlackClient:
