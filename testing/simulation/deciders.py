@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 from typing import Any, Literal
 
@@ -18,8 +19,17 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.testing.simulation.outcomes import text_pattern
 from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, WebhookDelivery
 
+#: Who decides about what people of a channel ask for, by the name of the channel. A platform lets a
+#: chat have about one message a second, so the channels do not share their deciders.
+DECIDERS: Mapping[str, Sequence[str]] = {
+    "shop-wa": ("dora", "emil", "fred"),
+    "ops-tg": ("gina", "hugo", "iris"),
+    "desk": ("jana", "karl", "lena"),
+}
 #: The number of each decider as a person, beyond those of all others, by name.
-DECIDERS: Mapping[str, int] = {"dora": 900_001, "emil": 900_002, "fred": 900_003}
+DECIDER_NUMBERS: Mapping[str, int] = {
+    name: number for number, name in enumerate(chain(*DECIDERS.values()), 900_001)
+}
 #: The share of answers that are a yes, that are tapped, and that are given twice.
 YES_SHARE, TAP_SHARE, TWICE_SHARE = 0.85, 0.6, 0.2
 #: The longest time in which a decider reads a request, in seconds.

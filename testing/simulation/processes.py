@@ -33,7 +33,7 @@ from sayso.ops.server.processes import Child
 from sayso.ops.server.up import full_health, python_path
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.ports import ReservedPort
-from sayso.testing.simulation.deciders import DECIDERS
+from sayso.testing.simulation.deciders import DECIDER_NUMBERS, DECIDERS
 from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.tools import MODEL_MS
 from sayso.testing.simulation.webhooks import SIMULATED, telegram_id
@@ -47,8 +47,8 @@ GONE_SECONDS = 10.0
 HIGH_LIMITS = {"per_minute": 60_000, "in_one_go": 60_000, "waiting": 1000}
 
 
-def _policy() -> dict[str, Any]:
-    """Return what other people decide in the shop.
+def _policy(role: str) -> dict[str, Any]:
+    """Return what people with this role decide in the shop.
 
     Its other tools ask the person, as their authors say. Each channel gets a copy: the YAML of a
     bot may have no aliases.
@@ -56,8 +56,8 @@ def _policy() -> dict[str, Any]:
     return {
         "allow": ["*"],
         "approval": {
-            "wire": {"by": {"role": "manager"}, "within": "5m"},
-            "transfer": {"by": {"role": "manager"}, "need": 2, "within": "5m"},
+            "wire": {"by": {"role": role}, "within": "5m"},
+            "transfer": {"by": {"role": role}, "need": 2, "within": "5m"},
         },
     }
 
@@ -67,13 +67,14 @@ DEFAULT_SETTINGS: dict[str, Any] = {
     "agent": {"model": "offline"},
     "tools": ["sayso.testing.simulation.tools"],
     "people": {
-        name: {"accounts": {"ops-tg": telegram_id(number)}, "roles": ["manager"]}
-        for name, number in DECIDERS.items()
+        name: {"accounts": {"ops-tg": telegram_id(DECIDER_NUMBERS[name])}, "roles": [channel]}
+        for channel, names in DECIDERS.items()
+        for name in names
     },
     "channels": {
-        "shop-wa": {"platform": "whatsapp", "confirm_ttl": 300, "policy": _policy()},
-        "ops-tg": {"platform": "telegram", "confirm_ttl": 300, "policy": _policy()},
-        "desk": {"platform": "slack", "confirm_ttl": 300, "policy": _policy()},
+        "shop-wa": {"platform": "whatsapp", "confirm_ttl": 300, "policy": _policy("shop-wa")},
+        "ops-tg": {"platform": "telegram", "confirm_ttl": 300, "policy": _policy("ops-tg")},
+        "desk": {"platform": "slack", "confirm_ttl": 300, "policy": _policy("desk")},
     },
 }
 #: How long the processes may take to be ready, in seconds.

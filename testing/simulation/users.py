@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, Self
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.simulation.deciders import DECIDERS, SimulatedDecider
+from sayso.testing.simulation.deciders import DECIDER_NUMBERS, SimulatedDecider
 from sayso.testing.simulation.outcomes import (
     DONE,
     NO_OUTCOME,
@@ -684,7 +684,7 @@ class SimulatedUsers:
                 take_turn=self.budget.take,
                 rng=Random(f"{profile.seed} {name}"),
             )
-            for name, number in DECIDERS.items()
+            for name, number in DECIDER_NUMBERS.items()
         ]
 
     async def _decide_for_others(self) -> None:
