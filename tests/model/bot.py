@@ -349,10 +349,17 @@ class ModelTurns(TurnProcessor):
         except (ConversationError, TypeError):  # a TypeError is a mistake in the tests
             raise
         except Exception as exc:  # noqa: BLE001  # no error may escape a turn
+            if self._may_fail(exc):
+                change = await agent.give_up(queued, held.lease, texts_for("en").broken())
+                return split_replies(change, worker.channel)
             worker.broke("a turn is answered", repr(exc))
             return TurnChange(replies=(TurnReply(Reply(texts_for("en").broken())),))
         finally:
             worker.answering = False
+
+    def _may_fail(self, _error: Exception) -> bool:
+        """Return whether a turn may fail with this error. Then the agent ends it."""
+        return False
 
     def _gives_up(self, queued: QueuedTurn) -> bool:
         """Return whether the agent ends a turn whose time is over, and not the worker alone."""

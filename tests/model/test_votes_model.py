@@ -38,8 +38,8 @@ def test_no_schedule_of_votes_breaks_a_promise(
     VoteMachine.bot = VoteBot(client, {})
     VoteMachine.totals = Counter()
     run(EXAMPLES, Watched if ASKED else seed(SEED)(Watched), Phase.shrink)
-    assert VoteMachine.totals["effects"] > EXAMPLES / 4
-    assert VoteMachine.totals["votes"] > EXAMPLES
+    assert VoteMachine.totals["effects"] > EXAMPLES / 10
+    assert VoteMachine.totals["votes"] > EXAMPLES / 2
 
 
 @pytest.mark.parametrize("mutant", VOTE_MUTANTS, ids=lambda mutant: mutant.name)

@@ -66,6 +66,8 @@ class Given:
     at: int
     #: The record that the person was shown.
     record_mac: str
+    #: The event id of the tap or message.
+    event_id: str
 
 
 @dataclass(slots=True)
@@ -138,6 +140,7 @@ def said_by(turn: Turn, request: Request, answer: Literal["yes", "no"], at: int)
         turn.conversation.id,
         at,
         request.record_mac,
+        turn.event_id,
     )
 
 

@@ -59,14 +59,17 @@ class VoteJudge(Judge):
         if outcome == "new" and known is None:
             event = Event(turn, seq, world.now, world.tick())
             world.events[key] = world.by_seq[turn.conversation.id, seq] = event
-            given = self._given(turn)
+            given = self._given(turn, world.now)
             if given:
                 world.given[key] = given
         elif outcome == "new" or (outcome == "duplicate" and (known is None or known.seq != seq)):
             world.broke("an event is accepted once", turn.event_id, outcome, seq)
 
-    def _given(self, turn: Turn) -> Given | None:
-        """Return the answer that a turn gives to a request by the rules of the documents."""
+    def _given(self, turn: Turn, at: int) -> Given | None:
+        """Return the answer that a turn gives to a request by the rules of the documents.
+
+        `at`: when the turn came in, in Unix milliseconds.
+        """
         world = self._world
         if turn.tap:
             for request in world.requests.values():
@@ -74,7 +77,7 @@ class VoteJudge(Judge):
                 is_own = is_own and request.person in (ANYONE, turn.user_id)
                 if is_own and turn.tap.data in request.buttons:
                     is_yes = turn.tap.data == request.buttons[0]
-                    return said_by(turn, request, "yes" if is_yes else "no", world.now)
+                    return said_by(turn, request, "yes" if is_yes else "no", at)
             return None
         word = turn.text.partition(" ")[0]
         codes = codes_in(turn.text)
@@ -82,7 +85,7 @@ class VoteJudge(Judge):
             is_own = request.person == turn.user_id or request.place == turn.conversation
             is_own = is_own and request.person in (ANYONE, turn.user_id)
             if is_own and request.code in codes and word in ("yes", "no"):
-                return said_by(turn, request, "yes" if word == "yes" else "no", world.now)
+                return said_by(turn, request, "yes" if word == "yes" else "no", at)
         return None
 
     def effect(self, action: PendingAction) -> str:
@@ -200,6 +203,10 @@ class VoteJudge(Judge):
         if event:
             event.committed = True
             key = (lease.conversation, queued.turn.event_id)
+            # A person may name a code that others know, before the own request has come.
+            given = world.given.get(key) or self._given(event.turn, event.at)
+            if given and any(isinstance(each, ForwardedTurn) for each in change.forwards):
+                world.given[key] = given
             if key in world.given:
                 self._answered(queued, change)
         self._note_asked(change)

@@ -148,6 +148,10 @@ class Clerk:
 class VoteTurns(ModelTurns):
     """The worker's own way to answer a turn."""
 
+    def _may_fail(self, error: Exception) -> bool:
+        """Return whether a platform did not say who is in a group, once an action was claimed."""
+        return isinstance(error, DirectoryUnavailable)
+
     def _gives_up(self, queued: QueuedTurn) -> bool:
         """Return True: the agent ends each turn whose time is over, as in a real worker."""
         return True
