@@ -26,15 +26,15 @@ def _stand_still(bill: str, point: str, here: str) -> None:
         threading.Event().wait()
 
 
-def preview_wire(bill: str, point: str, context: ToolContext) -> str:
+def preview_remit(bill: str, point: str, context: ToolContext) -> str:
     """Return what the person agrees to. At the yes it is made again: the action is claimed then."""
     if context.confirmed:
         _stand_still(bill, point, "claimed")
-    return f"Wire {bill} ({point})"
+    return f"Remit {bill} ({point})"
 
 
-@tool(requires_approval=True, preview=preview_wire, marks_effect=True)
-def wire(bill: str, point: str, context: ToolContext) -> str:
+@tool(requires_approval=True, preview=preview_remit, marks_effect=True)
+def remit(bill: str, point: str, context: ToolContext) -> str:
     """Pay a bill, after some preparation."""
     effects().write(bill, "prepare")
     _stand_still(bill, point, "preparing")

@@ -201,7 +201,7 @@ def killed_at_each_point(running: Running, number: int) -> list[tuple[str, str, 
         point: Customer(till, 900_000 + 10 * number + at) for at, point in enumerate(AT_EACH_POINT)
     }
     for point, person in people.items():
-        persist(person, person.text(person._next(), f'/wire bill={bills[point]} point="{point}"'))
+        persist(person, person.text(person._next(), f'/remit bill={bills[point]} point="{point}"'))
     for point, person in people.items():
         assert heard(running.arrivals, person.chat, bills[point], "question")
     until(till.is_settled, seconds=PATIENCE)  # before that, a yes is too early

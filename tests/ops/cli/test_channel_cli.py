@@ -143,7 +143,7 @@ def test_commands_about_one_person_are_declared_as_ephemeral(bench: Bench):
         bench.platforms.log.state[menus][""] for menus in (MENUS, GROUP_COMMANDS)
     )
     private = {each["command"] for each in in_groups if each.get("is_ephemeral")}
-    assert private == EPHEMERAL_COMMANDS == {"help", "whoami", "status", "tools"}
+    assert private == EPHEMERAL_COMMANDS == {"help", "whoami", "revoke", "status", "tools"}
     assert [each["command"] for each in in_groups] == list(COMMANDS)
     assert not any("is_ephemeral" in each for each in everywhere)
 
