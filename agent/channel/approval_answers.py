@@ -362,7 +362,7 @@ def _is_ambiguous(code: str, requests: Sequence[StoredAction]) -> bool:
 
 
 def _shortened(text: str) -> str:
-    """Return the text of an answer as it is stored and told: at most MAX_WORDS_CHARS of it."""
+    """Return the beginning of an answer, of at most MAX_WORDS_CHARS, to be stored and told."""
     if len(text) <= MAX_WORDS_CHARS:
         return text
     return f"{text[: MAX_WORDS_CHARS - 1]}…"

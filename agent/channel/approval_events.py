@@ -1,6 +1,6 @@
 """What operators see of actions that other people decide: a log line for each step, and counters.
 
-Lines have ids and reasons from fixed lists, never what somebody said. How questions ended, and the
+Lines have ids and reasons from fixed lists, and never the words of a person. How questions ended, and the
 votes that counted, are counted from the audit log (`sayso.pending.audit.collector`), once each.
 Here is counted what that log does not have.
 """
@@ -120,6 +120,6 @@ def log_decision(stored: StoredAction, outcome: ApprovalOutcome) -> None:
 
 
 def log_unasked_action(tool: str, channel: str) -> None:
-    """Log and count a call that was not stored, because nobody could be asked about it."""
+    """Log and count a call that was not stored, because no person could be asked about it."""
     log.warning("approval.unreachable", extra={"tool": tool})
     APPROVALS.labels(label_value("channel", channel), "unreachable").inc()

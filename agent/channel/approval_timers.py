@@ -53,7 +53,7 @@ NO_ANSWER = TurnAnswer(TurnChange(ended="answered_before"))
 
 
 class ApprovalTimers:
-    """Reminds people, asks further people, and ends actions that nobody decided in time.
+    """Reminds people, asks further people, and ends actions that were not decided in time.
 
     Works for the actions of one channel. Lives as long as its agent and store.
 
@@ -196,10 +196,12 @@ class ApprovalTimers:
         the action. Raises DirectoryUnavailable.
         """
         log_undelivered_request(stored.action_id, request_id)
-        requests = [
-            replace(each, is_undelivered=True) if each.request_id == request_id else each
-            for each in requests_of(stored)
-        ]
+        requests: list[SentRequest] = []
+        for each in requests_of(stored):
+            if each.request_id == request_id:
+                requests.append(replace(each, is_undelivered=True))
+            else:
+                requests.append(each)
         stored = replace(stored, requests_text=requests_to_json(requests))
         change = RequestChange(stored.action_id, requests=stored.requests_text)
         arrived = [each for each in requests if not each.is_undelivered]

@@ -135,7 +135,9 @@ class ApprovalVotes:
         the end of the time to decide.
         """
         line = texts_for(self._language).request_changed()
-        vote = self._read_vote(context, stored) if context.turn.kind == "vote" else None
+        vote = None
+        if context.turn.kind == "vote":
+            vote = self._read_vote(context, stored)
         if vote:
             return self._refuse(stored, vote, "changed", line)
         is_over = context.turn.request_event == END_TIMER and stored.state in WAITING_STATES
@@ -199,7 +201,9 @@ class ApprovalVotes:
         if ended.state in EXECUTED_STATES:
             line = paragraphs([line, _end_for_deciders(ended, self._language)])
         answer = self._questions.with_endings(context, answer, stored, ended.state, line)
-        vote = self._read_vote(context, stored) if context.turn.kind == "vote" else None
+        vote = None
+        if context.turn.kind == "vote":
+            vote = self._read_vote(context, stored)
         if vote is None:
             return answer
         return self._with_outcome_for_voter(answer, vote)

@@ -52,7 +52,7 @@ class MessageReader:
         `event_id`: the event of the turn. `now`: when it came in, in Unix seconds.
         """
         is_waiting = stored.state in WAITING_STATES and not stored.is_changed
-        # Nobody was asked about an action that a standing yes covers: no message drops it.
+        # A standing yes covers the action, so its person was not asked: no message drops it.
         is_kept = stored.is_covered or keeps_question(stored.action, self._other_message)
         return ActionFacts(
             phase=phase_of(stored, event_id, now),

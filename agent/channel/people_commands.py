@@ -94,10 +94,14 @@ class PeopleCommands:
         )
         if name == "unlink":
             is_separated = await linking.unlink(side.account)
-            return texts.unlinked() if is_separated else texts.not_linked()
+            if is_separated:
+                return texts.unlinked()
+            return texts.not_linked()
         if not words.strip():
             code = await linking.begin(side)
-            return texts.link_code(code, CODE_SECONDS) if code else texts.link_too_many()
+            if not code:
+                return texts.link_too_many()
+            return texts.link_code(code, CODE_SECONDS)
         result = await linking.finish(side, words.strip(), turn.event_id)
         return _link_text(texts, result)
 
@@ -133,7 +137,9 @@ class PeopleCommands:
         """End the absence of a person, and return the answer."""
         person = await self._person_of(context.turn)
         await self._service.end_absence(person)
-        return context.texts.back() if person.away_until else context.texts.not_away()
+        if person.away_until:
+            return context.texts.back()
+        return context.texts.not_away()
 
     async def _person_of(self, turn: Turn) -> KnownPerson:
         return await self._service.people.person_of(

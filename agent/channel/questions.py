@@ -545,7 +545,7 @@ def _closed_offer(message: str, stored: StoredAction, state: ActionState, outcom
 def _decision_of_others(
     texts: Texts, stored: StoredAction, state: ActionState, outcome: str
 ) -> str:
-    """Return who decided about an action that others decide, "" if nobody has.
+    """Return the names of the other people who decided about an action, "" while it is undecided.
 
     The person themselves can only withdraw it.
     """

@@ -166,7 +166,7 @@ class StandingYeses:
 
     async def _run_or_ask(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Carry out an action that waits if it is covered now, else ask its question."""
-        # Not the time at which the turn came in: nobody waits for an answer to their own act.
+        # The present time counts, and not when the turn came in: the bot made this turn itself.
         now = max(context.received_at, stored.loaded_at)
         yes = await self._covered.find(context, stored.action, now, id_=stored.action.standing_yes)
         if yes is None:

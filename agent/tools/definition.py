@@ -35,8 +35,8 @@ MEMORY = "memory"
 RESULTS = "results"
 #: The `source` of the tool that finds other tools.
 SEARCH = "tool_search"
-#: The `source` of tools that an MCP server or an OpenAPI document describes. Nobody who wrote this
-#: bot is their author.
+#: The `source` of tools that an MCP server or an OpenAPI document describes. The authors of the bot
+#: did not write them.
 MCP = "mcp"
 OPENAPI = "openapi"
 FOREIGN_SOURCES = (MCP, OPENAPI)

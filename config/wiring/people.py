@@ -53,11 +53,14 @@ class PeopleParts:
         if not channels:
             config = replace(config, groups={})
         # A bot that knows no people needs no look-ups in Redis.
+        known_links = None
+        known_absences = None
+        if settings.knows_people:
+            known_absences = absences
+            if settings.links != "off":
+                known_links = links
         directory = ConfiguredDirectory(
-            config,
-            channels,
-            links=links if settings.knows_people and settings.links != "off" else None,
-            absences=absences if settings.knows_people else None,
+            config, channels, links=known_links, absences=known_absences
         )
 
         outbox = RedisOutbox(redis.scripts(CONVERSATION_SCRIPTS), redis.wake_up)

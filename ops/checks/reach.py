@@ -98,12 +98,12 @@ def _judge(settings: Settings, configured: ConfiguredRule, reach: _Reach) -> lis
     ]
     need = configured.rule.need
     # Of a role that comes from a group, only the platform knows the people.
-    has_groups = any(
-        role.lower() in {each.lower() for each in settings.roles}
-        for _, deciders in configured.deciders
-        if deciders.kind == "role"
-        for role in deciders.names
-    )
+    roles_of_groups = {role.lower() for role in settings.roles}
+    named_roles: set[str] = set()
+    for _, deciders in configured.deciders:
+        if deciders.kind == "role":
+            named_roles.update(role.lower() for role in deciders.names)
+    has_groups = not roles_of_groups.isdisjoint(named_roles)
     if has_groups or can_be_decided(reach.open, need):
         if not unreachable:
             says = f"{tool}: those who decide can be asked"

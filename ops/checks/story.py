@@ -396,8 +396,11 @@ def _confirmations(story: MessageStory) -> Iterator[str]:
     for action in story.actions:
         yield from _confirmations_of(action)
 
-    turns_of_votes = {vote.turn for action in story.actions for vote in action.votes}
-    request_ids = {each.request_id for action in story.actions for each in action.requests}
+    turns_of_votes: set[str] = set()
+    request_ids: set[str] = set()
+    for action in story.actions:
+        turns_of_votes.update(vote.turn for vote in action.votes)
+        request_ids.update(request.request_id for request in action.requests)
     for turn in story.turns:
         if not turn.undecided_action or turn.continues or turn.cause or turn.id in turns_of_votes:
             continue

@@ -254,7 +254,9 @@ def absences(options: Options) -> None:
     lines = []
     for each in absent:
         until = f"{datetime.fromtimestamp(each.until, UTC):%Y-%m-%d %H:%M} UTC"
-        who = f"{each.person}: {each.stand_in} decides" if each.stand_in else each.person
+        who = each.person
+        if each.stand_in:
+            who = f"{each.person}: {each.stand_in} decides"
         lines.append(f"until {until}  {one_line(who, 2 * WIDTH)}")
     options.print([asdict(each) for each in absent], lines or ["nobody is away"])
 
@@ -266,7 +268,9 @@ def _decide_link(options: Options, link_id: str, *, is_accepted: bool) -> None:
     from sayso.pending.approvals.links import TooManyLinks
 
     with _open_people(options) as parts:
-        decide = parts.linking.accept if is_accepted else parts.linking.reject
+        decide = parts.linking.reject
+        if is_accepted:
+            decide = parts.linking.accept
         try:
             link = run_without_loop(decide(link_id))
         except (UnknownLink, TooManyLinks, ValueError) as exc:
@@ -297,7 +301,9 @@ def _link_row(link: WaitingLink) -> str:
 def _side_text(side: LinkSide) -> str:
     """Return one side of a link: the account, and what the platform calls the person."""
     account = f"{side.channel}:{side.user_id}"
-    return f"{account} ({side.user_name})" if side.user_name else account
+    if side.user_name:
+        return f"{account} ({side.user_name})"
+    return account
 
 
 def _check_stored_id(settings: Settings, channel: str, user_id: str) -> None:

@@ -179,9 +179,15 @@ def _action_lines(action: TracedAction) -> Iterator[str]:
 
 def _request_lines(request: TracedRequest) -> Iterator[str]:
     """Yield the question to one person as text, with its message."""
-    person = f" to {one_line(request.person, WIDTH)}" if request.person else ""
-    note = ", once nobody else had decided" if request.is_escalation else ""
-    closed = f", closed at {utc_time(request.closed_at)}" if request.closed_at else ""
+    person = ""
+    if request.person:
+        person = f" to {one_line(request.person, WIDTH)}"
+    note = ""
+    if request.is_escalation:
+        note = ", once nobody else had decided"
+    closed = ""
+    if request.closed_at:
+        closed = f", closed at {utc_time(request.closed_at)}"
     place = f"{person} in {request.conversation}"
     yield f"  request {request.request_id}{place}: {request.ended}{note}{closed}"
     if request.reply:

@@ -17,7 +17,7 @@ from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.messages import ActionLink, Message, Role, ToolCall
 from sayso.agent.result import AgentResult
 from sayso.channels.base import Channel
-from sayso.channels.types import Conversation, Turn
+from sayso.channels.types import Turn
 from sayso.infra.redis.client import PREFIX
 from sayso.pending import RedisPendingStore, stash_pending
 from sayso.pending.action import PendingAction, split_button_token
@@ -25,7 +25,6 @@ from sayso.pending.approvals.people import (
     Account,
     DirectoryUnavailable,
     KnownPerson,
-    account_name,
 )
 from sayso.pending.scripts import ACTION_SCRIPTS
 from sayso.pending.sharded_scripts import shard_of
@@ -34,6 +33,7 @@ from sayso.workers.lease import token_prefix
 from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.scripts import CONVERSATION_SCRIPTS
 from sayso.workers.sender import RedisOutbox
+from tests.agent.channel.shop import FakeDirectory
 from tests.contracts.rigs import make_sender, voice
 from tests.memory_stores import MemorySharedCache
 from tests.model.bot import Messenger, ModelProcessor, ModelTurns, Stepped
@@ -46,14 +46,12 @@ CAP = 20
 _ASKED = re.compile(r"please (\w+)")
 
 
-class Team:
+class Team(FakeDirectory):
     """The directory: people, whose roles come and go."""
 
     def __init__(self, world: Office) -> None:
+        super().__init__()
         self._world = world
-        #: Whether a platform does not say who is in a group.
-        self.is_down = False
-        self.people: dict[str, KnownPerson] = {}
         #: Since which tick each person is a manager or not, in order.
         self._roles: dict[str, list[tuple[int, bool]]] = {}
         self._add("ana", Account("shop", "ana"), Account("team", "ana"))
@@ -83,35 +81,6 @@ class Team:
         changes = self._roles[name]
         before = [is_manager for tick, is_manager in changes if tick <= since][-1]
         return {before, *(is_manager for tick, is_manager in changes if tick > since)}
-
-    async def person_of(self, channel: str, user_ids: Sequence[str]) -> KnownPerson:
-        """Return who has one of these accounts."""
-        if self.is_down:
-            raise DirectoryUnavailable("down")
-        accounts = {Account(channel, each) for each in user_ids}
-        for person in self.people.values():
-            if accounts.intersection(person.accounts):
-                return person
-        account = Account(channel, user_ids[0])
-        return KnownPerson(account_name(account), (account,))
-
-    async def named(self, name: str) -> KnownPerson | None:
-        """Return the person of this name."""
-        return self.people.get(name)
-
-    async def with_role(self, role: str) -> Sequence[KnownPerson]:
-        """Return who has a role."""
-        if self.is_down:
-            raise DirectoryUnavailable("down")
-        return [each for each in self.people.values() if role in each.roles]
-
-    async def represented_by(self, person: KnownPerson) -> Sequence[KnownPerson]:
-        """Return nobody: no person is away."""
-        return ()
-
-    async def direct_conversation(self, account: Account) -> Conversation:
-        """Return the chat with the name of the account."""
-        return Conversation(account.channel, account.user_id)
 
 
 class Clerk:
